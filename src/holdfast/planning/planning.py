@@ -51,11 +51,12 @@ from holdfast.planning.plan import (
     reserve,
     settings_of,
     wanted_tokens,
+    with_more,
 )
 from holdfast.planning.precision import choose_precision
 from holdfast.planning.ranks import PARTS, branches_of, parts_per_step, ranks_of
 from holdfast.planning.siblings import largest_sibling
-from holdfast.planning.side_by_side import StepSize, more_logits, parts_ahead, side_by_side, with_more_logits
+from holdfast.planning.side_by_side import StepSize, more_logits, parts_ahead, side_by_side
 from holdfast.planning.tracing import Tracer, tracer
 from holdfast.planning.workload import longest_row, workload
 from holdfast.run.plan import Bytes, Course, Plan, learning
@@ -96,7 +97,7 @@ def plan_run(config: Config, machine: Json, limit: int | None = None, curve: boo
         parts = parts_ahead(config, planned.settings, size, plan.peak_bytes)
         at_once = int(side_by_side(config, planned.settings, size)[0].get("at_once", 1))
         vocabulary = planned.model.number("vocab_size", default=32000)
-        plan = with_more_logits(plan, more_logits(config, planned.settings, at_once, work.rows.step, vocabulary))
+        plan = with_more(plan, config.train, "logits", more_logits(config, planned.settings, at_once, work.rows.step, vocabulary))
         plan = plan.model_copy(
             update={"reasons": (*plan.reasons, *about_longest(ahead.longest, work.rows.longest), *ahead.lost, *([parts] if parts else []))}
         )
