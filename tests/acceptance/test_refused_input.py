@@ -401,3 +401,21 @@ def test_the_learning_rate_may_change_from_the_next_step_on(config_of: Write, tm
     write_json(path / "summary.json", {"status": "finished"})
     with pytest.raises(Stop, match=r"train\.lr"):
         opened(2e-3)
+
+
+def test_rows_that_are_lost_and_come_out_otherwise_are_told_without_a_guess_why(config_of: Write, tmp_path: Path) -> None:
+    """The files may be as they were, and this version read more of their rows than the one that began the run."""
+    path, rows = tmp_path / "run", write_rows(tmp_path / "rows.jsonl", make_rows(24))
+
+    def opened() -> None:
+        with held(path) as (folder, _lock):
+            open_run(folder, load_config(config_of(data={"files": [str(rows)]})), False, quiet())
+
+    opened()
+    (path / "data.safetensors").unlink()
+    write_rows(rows, make_rows(23))
+    with pytest.raises(Stop, match=r"data\.safetensors is gone or damaged, and rows .* are not those that the run began with") as stop:
+        opened()
+    assert "go on with the version that began the run" in str(stop.value.hint)
+    write_rows(rows, make_rows(24))
+    opened()

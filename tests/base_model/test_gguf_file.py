@@ -176,6 +176,28 @@ def test_a_vocabulary_that_is_wrong_is_named(
     assert stop.value.code == 1 and stop.value.hint
 
 
+def test_rows_beyond_the_tokens_and_a_vocabulary_without_an_end_are_no_fault(
+    assets: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of Qwen and Phi: converters give the rows that their tokenizer has no token for a name that no text has."""
+    padded = make_family("llama", assets.model, tmp_path / "padded", vocab_size=512)
+    monkeypatch.setattr(gguf.GGUFWriter, "add_eos_token_id", lambda *_: None)
+    file = tmp_path / "padded.gguf"
+    write_gguf(read_subject(make_adapter(padded, tmp_path / "adapter")), load_codec(padded), file, "f16", adapted=False)
+    assert read_model(str(file)).shapes["model.embed_tokens.weight"][0] == 512 > load_codec(padded).tokenizer.get_vocab_size()
+
+
+def test_a_head_with_a_token_that_is_none_or_a_name_of_no_letters_is_refused(written: Callable[[str], Path], tmp_path: Path) -> None:
+    whole, end = written("f16").read_bytes(), b"tokenizer.ggml.eos_token_id"
+    at = whole.index(end) + len(end) + 4  # behind its type
+    beyond = whole[:at].replace(end, b"tokenizer.ggml.bos_token_id") + (900_000).to_bytes(4, "little") + whole[at + 4 :]
+    nameless = whole.replace(b"tokenizer.ggml.pre", b"tokenizer.ggml.\xff\xfe\xfd")
+    for name, head, told in (("beyond", beyond, r"cannot read the vocabulary of"), ("nameless", nameless, r"nameless\.gguf")):
+        (file := tmp_path / f"{name}.gguf").write_bytes(head)
+        with pytest.raises(Stop, match=told):
+            read_model(str(file))
+
+
 def test_a_config_takes_the_file_and_tells_a_missing_one(written: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "a", "completion": "b"}) + "\n")
     file = tmp_path / "a.yaml"

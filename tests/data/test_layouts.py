@@ -341,6 +341,22 @@ def test_a_field_that_is_read_under_a_rarer_name_is_not_told_of_as_unused(row: d
     assert not unused.telling and not unused.others
 
 
+@pytest.mark.parametrize(
+    ("row", "telling", "others"),
+    [
+        ({"problem": "q", "answer": "a", "output": "b"}, ["output"], []),
+        ({"prompt": "q", "answer": "a", "response": "b"}, ["answer"], []),
+        ({"prompt": "q", "Input": "more", "answer": "a"}, ["Input"], []),
+        ({"instruction": "q", "input": "more", "output": "a", "prompt": "q more", "text": "q more a"}, [], ["prompt", "text"]),
+        ({"messages": [ASKED, SAID], "response": "a", "input": "q"}, [], ["input", "response"]),
+    ],
+)
+def test_a_second_answer_and_more_of_the_question_may_change_what_a_row_means(row: Any, telling: list[str], others: list[str]) -> None:
+    unused = UnusedFields()
+    unused.add([(row, parse_example(row, "auto"))], {})
+    assert (sorted(unused.telling), sorted(unused.others)) == (telling, others)
+
+
 def _csv(lines: list[str], file: Path) -> tuple[list[str], list[tuple[int, str]]]:
     """The questions that are read of a CSV file, and line and reason of what is not."""
     file.write_text("\n".join(["question,answer", *lines]) + "\n")

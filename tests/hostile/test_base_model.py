@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,13 +15,16 @@ from conftest import holdfast, lines
 from holdfast.base.errors import Stop
 from holdfast.base_model.folder import hub_name, read_model
 from holdfast.config.load import load_config
-from holdfast.run.base_model import _hash, follow_pinned, identity, pinned
+from holdfast.export.subject import read_subject
+from holdfast.run.base_model import _hash, changed, follow_pinned, identity, pinned
+from holdfast.run.plan import Base, write_plan
 from holdfast.supervision.preparation.lock import held
 from holdfast.supervision.preparation.prepare import open_run
 from holdfast.terminal.run_view import Terminal
 from holdfast.trainer.common.job import open_job
 from holdfast.trainer.common.refuse import Refusal
 from holdfast.trainer.step.training_state import build
+from support.shipped import make_adapter
 
 Write = Callable[..., Path]
 COMMIT, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
@@ -104,6 +108,23 @@ def test_a_large_tokenizer_is_known_whole_and_as_an_older_run_has_it_on_record(m
     flip(file, ((9 << 20) - (1 << 16)) * 30 // 63 + (1 << 16) + 4096)  # between two samples
     assert identity(facts).files[file.name] != before.files[file.name]
     assert identity(facts, old) == old, "a run that began with samples goes on"
+
+
+def test_a_base_has_one_name_in_runs_of_older_versions_and_of_this_one_and_for_an_adapter_alone(
+    config_of: Write, model: Path, tmp_path: Path
+) -> None:
+    (file := model / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes() + b" " * (9 << 20))
+    with held(tmp_path / "run") as (folder, _lock):
+        open_run(folder, load_config(config_of(model=str(model))), False, Terminal(to_stderr=True, quiet=True))
+    alone = read_subject(make_adapter(model, tmp_path / "adapter"))
+    new = replace(alone, run=folder).hashes()
+    plan = folder.plan()
+    sampled = Base(files=identity(read_model(str(model))).files | {file.name: _hash(file, True)})
+    write_plan(folder.plan_file, plan.model_copy(update={"base": sampled}))
+    old = replace(alone, run=folder).hashes()
+    for name in ("base_sha256", "behaviour_sha256"):
+        assert new[name] == old[name] == alone.hashes()[name]
+    assert changed(folder, read_model(str(model))) is None, "and a run of either goes on"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from holdfast.config.config import Config
 from holdfast.planning import past_runs, tracing
 from holdfast.planning.duration import FORWARD, Ahead, PastRun, duration, idle_parameters, remaining
 from holdfast.planning.past_runs import correct_from_history, remember, with_duration, work_in
+from holdfast.planning.plan import with_more
 from holdfast.planning.planning import PlanResult, about_longest
 from holdfast.planning.workload import NO_ROW, Workload, checked_tokens, workload
 from holdfast.report.words import between, costs
@@ -247,6 +248,15 @@ def _ended(folder: Path, peak: int, events: Sequence[Json] = (), lost: float = 0
     run.events_file.write_text("".join(json.dumps(event) + "\n" for event in events))
     summary = {"peak_bytes": peak, "wall_seconds": 49.0, "incidents": [{"seconds_to_recover": lost}] if lost else []}
     remember(run, CONFIG, summary, Terminal(to_stderr=True, quiet=True).say)
+
+
+def test_bytes_that_are_counted_later_are_judged_too() -> None:
+    for more, fits in ((2000, True), (2001, False)):
+        now = with_more(PLAN, CONFIG.train, "logits", more)
+        assert (now.peak_bytes, now.bytes.logits, now.bytes.total(), now.fits) == (6000 + more, more, 6000 + more, fits)
+    unknown = PLAN.model_copy(update={"fits": None, "capacity_bytes": None})
+    assert with_more(unknown, CONFIG.train, "logits", 1).fits is None
+    assert with_more(PLAN.model_copy(update={"reserve_bytes": None}), CONFIG.train, "logits", 2001).fits is False, "a share is left then"
 
 
 def test_a_plan_never_says_less_than_a_run_of_its_shape_took_here(cache: Path, tmp_path: Path) -> None:

@@ -173,16 +173,15 @@ def _tensor(head: _Head) -> GgufTensor:
 
 def _refuse_vocabulary(file: Path, told: Mapping[bytes, int | None], tensors: list[GgufTensor]) -> None:
     """Raise Stop(1) where a vocabulary is missing, or is not as long as the embedding and as what is told of its tokens."""
-    rows = next((one.shape[-1] for one in tensors if one.name == b"token_embd.weight"), None)
-    said = {key.removeprefix(_WORDS).decode(): value for key, value in told.items() if key.startswith(_WORDS) and value is not None}
-    count = said.get("tokens")
+    rows = next((one.shape[-1] for one in tensors if one.shape and one.name == b"token_embd.weight"), None)
+    count, scores, types, end = (told.get(_WORDS + name) for name in (b"tokens", b"scores", b"token_type", b"eos_token_id"))
     if rows is None:
         return
     if not count:
         raise Stop(BLOCKED, f"{file} has no vocabulary (tokenizer.ggml.tokens): it holds tensors alone", _VOCABULARY)
     wrong = [f"the embedding has {rows:,} rows"] if count != rows else []
-    wrong += [f"{name} has {said[name]:,}" for name in ("scores", "token_type") if said.get(name, count) != count]
-    wrong += [f"eos_token_id is {end:,}"] if (end := said.get("eos_token_id", 0)) >= count else []  # llama.cpp does without the others
+    wrong += [f"{name} has {one:,}" for name, one in (("scores", scores), ("token_type", types)) if one not in (None, count)]
+    wrong += [f"eos_token_id is {end:,}"] if end is not None and end >= count else []  # llama.cpp does without the others
     if wrong:
         text = f"{file}: its vocabulary is not its model's, or torn: it has {count:,} tokens, and {'; '.join(wrong)}"
         raise Stop(BLOCKED, text, _VOCABULARY)

@@ -113,15 +113,19 @@ class Subject:
         return held_tensors(self.model.folder)
 
     def hashes(self) -> Json:
-        """Return the hashes by which an export, a verdict and the registry name their origin; the files are read once."""
+        """Return the hashes by which an export, a verdict and the registry name their origin; the files are read once.
+
+        A base is named by samples of its large files, as it always was: alike for runs of older versions, of this one, and for adapters
+        without a run.
+        """
         return dict(self._hashed)
 
     @functools.cached_property
     def _hashed(self) -> Json:
         plan = read_plan(self.run.plan_file) if self.run else None
         weights = _sha256([self.weights] if self.whole is None else weight_files(self.tuned))
-        base = _of_json(identity(self.facts, plan.base if plan else None).files)
-        settings = settings_of(self.config) if self.whole is None else identity(self.whole).files
+        base = _of_json(identity(self.facts, whole=False).files)
+        settings = settings_of(self.config) if self.whole is None else identity(self.whole, whole=False).files
         return {
             "run": str(self.run.path) if self.run else None,
             "adapter": str(self.tuned),

@@ -21,7 +21,7 @@ from holdfast.base_model.folder import read_description
 from holdfast.config.config import Config
 from holdfast.machine.machine_file import training_devices
 from holdfast.planning.duration import FORWARD, Ahead, PastRun, duration, idle_parameters, work_of
-from holdfast.planning.plan import usable
+from holdfast.planning.plan import with_more
 from holdfast.planning.ranks import ranks_of
 from holdfast.run.attempt import read_launch_spec
 from holdfast.run.evaluations import read_evaluations
@@ -127,12 +127,7 @@ def correct_from_history(config: Config, machine: Json, plan: Plan) -> Plan:
     told = f"{runs} {gib(found)} on this machine"
     if (more := found - planned) > 0:
         told += f", {gib(more)} more than this plan would have said; that is counted"
-        parts = plan.bytes.model_copy(update={"context": plan.bytes.context + more})
-        plan = plan.model_copy(update={"bytes": parts, "peak_bytes": plan.peak_bytes + more})
-        if plan.fits and plan.capacity_bytes is not None:
-            given = plan.reserve_bytes
-            limit = usable(config.train, plan.capacity_bytes) if given is None else plan.capacity_bytes - given
-            plan = plan.model_copy(update={"fits": plan.peak_bytes <= limit})
+        plan = with_more(plan, config.train, "context", more)
     return plan.model_copy(update={"reasons": (*plan.reasons, told)})
 
 

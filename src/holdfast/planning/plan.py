@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TypeVar
 
 from holdfast.base.files import Json
 from holdfast.base.versions import within
@@ -29,6 +30,7 @@ from holdfast.planning.precision import choose_precision
 from holdfast.planning.ranks import branches_of, parts_per_step, ranks_of
 from holdfast.run.plan import Bytes, Course, Params, Plan, learning
 
+AnyPlan = TypeVar("AnyPlan", bound=Plan)
 AT_ONCE = ">=2.5"  # torch whose FlashAttention takes bounds of sequences and windows, under a private name until 2.11
 USABLE_SHARE = 0.8  # of the capacity; the rest is the system's, the interpreter's and the allocator's
 _LIMIT_SHARE = 0.95
@@ -145,6 +147,16 @@ def reserve(train: Train, machine: Json, capacity: int) -> int:
 def usable(train: Train, capacity: int) -> float:
     """Return the bytes of a device that the closed form plans with: what train.memory_reserve leaves, by default a share."""
     return capacity * USABLE_SHARE if train.memory_reserve is None else max(0, capacity - train.memory_reserve)
+
+
+def with_more(plan: AnyPlan, train: Train, kind: str, more: int) -> AnyPlan:
+    """Return the plan with so many bytes of a kind more, and with whether it fits then."""
+    parts = plan.bytes.model_copy(update={kind: getattr(plan.bytes, kind) + more})
+    plan = plan.model_copy(update={"bytes": parts, "peak_bytes": plan.peak_bytes + more})
+    if not plan.fits or plan.capacity_bytes is None:
+        return plan
+    left = usable(train, plan.capacity_bytes) if plan.reserve_bytes is None else plan.capacity_bytes - plan.reserve_bytes
+    return plan.model_copy(update={"fits": plan.peak_bytes <= left})
 
 
 def wanted_tokens(config: Config, machine: Json, lengths: Json) -> int:

@@ -51,11 +51,12 @@ from holdfast.planning.plan import (
     reserve,
     settings_of,
     wanted_tokens,
+    with_more,
 )
 from holdfast.planning.precision import choose_precision
 from holdfast.planning.ranks import PARTS, branches_of, parts_per_step, ranks_of
 from holdfast.planning.siblings import largest_sibling
-from holdfast.planning.side_by_side import StepSize, more_logits, parts_ahead, side_by_side, with_more_logits
+from holdfast.planning.side_by_side import StepSize, more_logits, parts_ahead, side_by_side
 from holdfast.planning.tracing import Tracer, tracer
 from holdfast.planning.workload import longest_row, workload
 from holdfast.run.plan import Bytes, Course, Plan, learning
@@ -90,16 +91,15 @@ def plan_run(config: Config, machine: Json, limit: int | None = None, curve: boo
     ahead = workload(config, planned.model, work.rows.longest)
     if isinstance(ahead, str):
         unseen = f"how long it takes is unknown: {ahead}; memory is planned for rows of {work.rows.longest:,} tokens"
-        plan = plan.model_copy(update={"reasons": (*plan.reasons, unseen), "unseen_rows": work.rows.longest})
+        plan = plan.model_copy(update={"reasons": (*plan.reasons, _about(plan), unseen), "unseen_rows": work.rows.longest})
     else:
         size = StepSize(work.rows.longest, work.rows.step, ahead.row * config.train.effective_batch, plan.params.total)
         parts = parts_ahead(config, planned.settings, size, plan.peak_bytes)
         at_once = int(side_by_side(config, planned.settings, size)[0].get("at_once", 1))
         vocabulary = planned.model.number("vocab_size", default=32000)
-        plan = with_more_logits(plan, more_logits(config, planned.settings, at_once, work.rows.step, vocabulary))
-        plan = plan.model_copy(
-            update={"reasons": (*plan.reasons, *about_longest(ahead.longest, work.rows.longest), *ahead.lost, *([parts] if parts else []))}
-        )
+        plan = with_more(plan, config.train, "logits", more_logits(config, planned.settings, at_once, work.rows.step, vocabulary))
+        told = [_about(plan), *about_longest(ahead.longest, work.rows.longest), *ahead.lost, *([parts] if parts else [])]
+        plan = plan.model_copy(update={"reasons": (*plan.reasons, *told)})
         here = machine | {"probes": probes or machine.get("probes")}
         plan = with_duration(config, here, plan, ahead.tokens, ahead.checked(config), planned.model.text)
     return replace(planned, plan=plan)
@@ -171,8 +171,7 @@ class Planner:
         if not room.fits(choice.demand) and self._could_be_cut():
             others.append(on_several(self.sweep, room, choice, PARTS.bit_length() - 1))
         planned = self._planned(choice, room)
-        plan = planned.plan
-        return replace(planned, plan=plan.model_copy(update={"alternatives": tuple(others), "reasons": (*plan.reasons, _about(plan))}))
+        return replace(planned, plan=planned.plan.model_copy(update={"alternatives": tuple(others)}))
 
     def _lighter(self) -> Iterator[str]:
         """Yield lighter ways to hold trained or frozen weights that the config leaves open."""

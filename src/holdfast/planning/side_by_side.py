@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TypeVar
 
 from holdfast.base.units import counted, gib
 from holdfast.config.config import Config
 from holdfast.config.objectives import either
 from holdfast.config.settings import PartialSettings, Settings
-from holdfast.run.plan import Plan
 from holdfast.run.types import LOGITS_AT_ONCE
 
-AnyPlan = TypeVar("AnyPlan", bound=Plan)
 _LOGIT = 8  # bytes: a value, and what it is rounded from or to
 _MOST = 4  # parts at the same time: they share one interpreter
 _HEAVY = 1 << 33  # parameters times tokens of a mean step; below it the interpreter's own time is too large a share
@@ -85,12 +82,6 @@ def more_logits(config: Config, settings: Settings, at_once: int, largest: int, 
         return 0
     tokens, rows = min(largest, settings.micro_batch_tokens), max(1, LOGITS_AT_ONCE // vocabulary)
     return _LOGIT * vocabulary * (min(tokens, at_once * rows) - min(tokens, rows))
-
-
-def with_more_logits(plan: AnyPlan, more: int) -> AnyPlan:
-    """Return the plan with so many bytes of logits more."""
-    bytes_of = plan.bytes.model_copy(update={"logits": plan.bytes.logits + more})
-    return plan.model_copy(update={"peak_bytes": plan.peak_bytes + more, "bytes": bytes_of})
 
 
 def _gains(config: Config, settings: Settings, size: StepSize) -> bool:

@@ -21,11 +21,11 @@ _BESIDE = (
 )
 
 
-def identity(model: ModelFacts, like: Base | None = None) -> Base:
-    """Return what plan.json says of a base model. like: what one says that has samples of large tokenizers, too."""
+def identity(model: ModelFacts, like: Base | None = None, whole: bool = True) -> Base:
+    """Return what plan.json says of a base model. like: what one says that has samples of large tokenizers, too; not whole: so of each."""
     before, weights = like.files if like else {}, weight_files(model.folder)
     wanted = [*(model.folder / name for name in _BESIDE), *weights]
-    few = {file.name for file in wanted if file in weights or before.get(file.name, "").startswith(_SAMPLED)}
+    few = {file.name for file in wanted if not whole or file in weights or before.get(file.name, "").startswith(_SAMPLED)}
     return Base(commit=_commit(model.folder), files={file.name: _hash(file, file.name in few) for file in wanted if file.is_file()})
 
 

@@ -22,7 +22,7 @@ from holdfast.data.judge.names import KNOWN_NAMES, MARKS, in_our_case
 NO_LIMIT = sys.maxsize
 Learns = Literal["assistant", "last", "all"]
 WANTED: dict[str, Wanted] = {kind.name: kind.rows for kind in OBJECTIVES.values() if kind.rows != "answers"}
-_VERSION = 22  # of everything that turns a row into tokens, or is told of it: reader, formats, template, cut
+_VERSION = 23  # of everything that turns a row into tokens, or is told of it: reader, formats, template, cut
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ _TURN = {"role", "content", "from", "value", "author", "parts", "tool_calls", "f
 _TEXTS = {"content", "value", "parts"}  # of a turn; without them its `text` is read
 _SAYS_WHO = {"role", "from", "author"}
 _SYSTEM = BESIDE_PAIRS - {"history"}
+_PAIRS = ("alpaca", "prompt-completion", "question-answer")
+_BESIDE_PAIR = frozenset(("answer", "response", "completion", "output", "solution", "input"))  # another answer, or more of the question
 _ASSISTANT = ("assistant", "gpt", "model", "chatgpt")
 _MEANING = re.compile(
     r"(?i)(?<![a-z])(?:weight|rating|score|reward|quality|label|grade|rank|star|vote|upvote|downvote|like|dislike|thumb|feedback|prefer|chosen"
@@ -53,7 +55,8 @@ class UnusedFields:
                 found |= dict(_of_turns(value))
             for name, inside in found.items():
                 if inside is not None and inside != "" and inside != [] and inside != {}:
-                    counter = self.telling if name in unheard or tells(name, inside) else self.others
+                    beside_pair = layout in _PAIRS and in_our_case(name) in _BESIDE_PAIR
+                    counter = self.telling if name in unheard or beside_pair or tells(name, inside) else self.others
                     if name in counter or len(counter) < _MOST_NAMES:
                         counter[name] += 1
 

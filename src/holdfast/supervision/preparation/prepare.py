@@ -25,9 +25,8 @@ from holdfast.data.tokens.given_template import with_template
 from holdfast.machine.read import read_machine
 from holdfast.machine.system import usable_threads
 from holdfast.planning.ladder import ladder_entry
-from holdfast.planning.plan import settings_of
+from holdfast.planning.plan import settings_of, with_more
 from holdfast.planning.ranks import ranks_on
-from holdfast.planning.side_by_side import with_more_logits
 from holdfast.processes.rank_info import rank_info_of
 from holdfast.report.audience import Audience
 from holdfast.report.words import between, shown
@@ -150,7 +149,7 @@ def _prepare(run: RunFolder, config: Config, audience: Audience) -> None:
         run.event("ladder", says=told)
         audience.say(told)
     if more := _choose_parts(run, planned.settled, plan, machine, audience):
-        plan = with_more_logits(plan, more)
+        plan = with_more(plan, config.train, "logits", more)
         write_plan(run.plan_file, plan)
     run.write_config(config)
     run.event("run_created", steps=plan.steps, rows=plan.rows.train, seconds=round(time.monotonic() - began, 3))
@@ -291,7 +290,8 @@ def _check_data_file(run: RunFolder, config: Config, audience: Audience) -> None
         return
     run.event("data_rebuilt", reason="data.safetensors is missing or damaged")
     if preparation_of(config).check_rows(run, config, audience) != wanted:
-        raise Stop(BLOCKED, "the data files have changed since the run began, and its own copy of them is gone", "restore the data files")
+        text = f"{shown(run.data_file)} is gone or damaged, and rows made of the data files again are not those that the run began with"
+        raise Stop(BLOCKED, text, "restore the data files; where they are as they were, go on with the version that began the run")
 
 
 def _tell_of_newer_rows(run: RunFolder, config: Config, audience: Audience) -> None:

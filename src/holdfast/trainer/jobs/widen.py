@@ -42,7 +42,7 @@ def _write(file: Path, folder: Path, dtype: torch.dtype) -> None:
         model = transformers.AutoModelForCausalLM.from_pretrained(file.parent, dtype=dtype, **given, **widely)
         what = "read the vocabulary of"
         tokenizer = transformers.AutoTokenizer.from_pretrained(file.parent, **given)
-    except (ValueError, KeyError, NotImplementedError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+    except (ValueError, LookupError, NotImplementedError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         raise _refused(what, file, error) from None
     except Exception as error:
         if type(error) is not Exception:  # what tokenizers raises
