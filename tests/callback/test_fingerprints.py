@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from conftest import holdfast
-from holdfast.callback.fingerprints import FILE, Fingerprints, hash_of, moments
+from holdfast.callback.fingerprints import FILE, Fingerprints, hash_of, listen, moments
 from holdfast.run import fingerprints
 from holdfast.run.fingerprints import Look, compare_fingerprints, in_words, read_fingerprints
 from holdfast.run.folder import RunFolder
@@ -147,6 +147,34 @@ def test_a_step_that_was_not_looked_at_is_not_said_to_be_that_of_the_other_train
         for name in "ab"
     )
     assert said in in_words(compare_fingerprints(here, there), "it")
+
+
+def test_batches_are_heard_of_and_never_drawn_from() -> None:
+    class Drawing:
+        def __init__(self, make: Callable[[Any, int], Any]) -> None:
+            self.make = make
+
+        def get_batch_samples(self, epoch_iterator: Any, num_batches: int) -> Any:
+            return self.make(epoch_iterator, num_batches)
+
+    class Answering:  # as TRL's for preferences had it
+        def get_batch_samples(self, model: Any, batch: Any) -> Any:
+            return ["an answer"], ["another"]
+
+    drawn: list[Any] = []
+    for make, heard in (
+        (lambda rows, many: ([next(rows) for _ in range(many)], None), [1, 2]),
+        (lambda rows, many: (iter([next(rows) for _ in range(many)]), None), []),
+        (lambda rows, many: None, []),
+    ):
+        trainer = Drawing(make)
+        listen(trainer, drawn)
+        found = trainer.get_batch_samples(iter([1, 2, 3]), 2)
+        assert drawn == heard
+        assert found is None or [*found[0]] == [1, 2]
+    asked = Answering()
+    listen(asked, drawn)
+    assert asked.get_batch_samples(None, None) == (["an answer"], ["another"]) and drawn == [] and not vars(asked)
 
 
 def test_what_a_resumed_training_computed_before_it_was_cut_bounds_no_step_of_the_attempt_after_it() -> None:

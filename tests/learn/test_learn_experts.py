@@ -123,9 +123,14 @@ def test_experts_are_merged_into_the_mean_of_what_they_add(tmp_path: Path, rslor
     scale = told["lora_alpha"] / (told["r"] ** 0.5 if rslora else told["r"])
     assert told["r"] == 6
     np.testing.assert_allclose(made["x.lora_B.weight"] @ made["x.lora_A.weight"] * scale, np.mean(adds, axis=0), rtol=1e-5, atol=1e-6)
-    (tmp_path / "0/adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
-    assert merge_experts([tmp_path / f"{at}" for at in range(3)], tmp_path / "no") == "adapters with use_dora are not merged"
-    assert not (tmp_path / "no").exists()
+    for other, why in (
+        ({"use_dora": True}, "adapters with use_dora are not merged"),
+        ({"target_parameters": ["mlp.experts"]}, "adapters with target_parameters are not merged"),  # of all experts, in one factor
+        ({"r": 171}, "its rank would be 513, more than the 512 that vLLM takes"),  # a server of the router's experts would end over it
+    ):
+        (tmp_path / "0/adapter_config.json").write_text(json.dumps(config | other))
+        assert merge_experts([tmp_path / f"{at}" for at in range(3)], tmp_path / "no") == why
+        assert not (tmp_path / "no").exists()
 
 
 def test_no_word_of_judgement_without_an_interval_that_excludes_zero(answer_for: Callable[..., dict[str, Any]]) -> None:

@@ -118,6 +118,23 @@ def test_a_known_secret_that_a_terminal_broke_over_two_lines_goes(broken: str) -
     assert Scrubber(Person(secrets=frozenset({secret}))).text("correct\n\nhorse") == "correct\n\nhorse"
 
 
+@pytest.mark.parametrize(
+    ("secrets", "text", "left"),
+    [
+        (['{\n  "type": "service_account",\n  "id": "abc"\n}'], 'rows: {\n  "a": 1\n}', None),  # as clouds give theirs
+        (['{\n  "type": "service_account",\n  "id": "abc"\n}'], 'it: {\n  "type": "service_account",\n  "id": "abc"\n}.', "it: [secret]."),
+        (["a\n\n\n\nb"], "a b ab", None),  # nothing is left of it in one line
+        (["aaab1234xyz"], "at aaaab1234xyz", "at a[secret]"),  # begins within what begins like it
+        (["abcdefgh", "cdeXXXXX1"], "abcdeXXXXX1 abcdefgh", "ab[secret] [secret]"),
+        (["abcdef12", "12zzzzzz"], "an abcdef12zzzzzz", "an [secret]"),
+        (["nabcdef12"], r"C:\nabcdef12 nabc\n│ def12", r"C:\[secret] [secret]"),
+        (["pass word77"], "│ it is pass │\n│ word77, pass word77 │", "│ it is [secret], [secret] │"),
+    ],
+)
+def test_a_known_secret_goes_whatever_stands_before_and_in_it(secrets: list[str], text: str, left: str | None) -> None:
+    assert Scrubber(Person(secrets=frozenset(secrets))).secrets(text) == (left or text)
+
+
 def test_of_two_known_secrets_that_begin_alike_the_longer_goes_whole_and_a_long_one_in_any_number_of_lines() -> None:
     long = "tabasco77" + "".join(chr(97 + at * at % 26) + str(at % 10) for at in range(10_000))
     scrubber = Scrubber(Person(secrets=frozenset({"tabasco77", "tabasco77-and-more", long})))

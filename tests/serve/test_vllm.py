@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +19,10 @@ from typing import Any
 import pytest
 
 from holdfast.base.errors import BLOCKED, USAGE, Stop
+from holdfast.cli.commands import serve
 from holdfast.export.subject import read_subject, subject_codec
 from holdfast.serve.engines import AnswerRequest
+from holdfast.serve.experts import RoutedExperts
 from holdfast.serve.vllm import Vllm
 from support.shipped import make_adapter, make_family
 
@@ -31,8 +35,8 @@ def adapter(assets: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture
 def server() -> Iterator[SimpleNamespace]:
-    """It answers three words and which model said them. `.loaded`: {name: path}; `.updating`: loads adapters while it runs."""
-    world = SimpleNamespace(loaded={}, updating=True, bodies=[])
+    """It answers three words and which model said them. `.loaded`: {name: path}; `.updating`: loads adapters as it runs, up to `.rank`."""
+    world = SimpleNamespace(loaded={}, updating=True, rank=512, bodies=[])
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -44,9 +48,10 @@ def server() -> Iterator[SimpleNamespace]:
             if self.path.endswith("lora_adapter") and not world.updating:
                 self.reply(404, {"detail": "Not Found"})
             elif self.path == "/v1/load_lora_adapter":
-                there = Path(body["lora_path"], "adapter_config.json").is_file()
-                world.loaded |= {body["lora_name"]: body["lora_path"]} if there else {}
-                self.reply(200 if there else 400, {"error": {"message": "no adapter there"}})
+                config = Path(body["lora_path"], "adapter_config.json")
+                takes = config.is_file() and json.loads(config.read_text())["r"] <= world.rank
+                world.loaded |= {body["lora_name"]: body["lora_path"]} if takes else {}
+                self.reply(200 if takes else 400, {"error": {"message": f"no adapter there of a rank up to {world.rank}"}})
             elif self.path == "/v1/unload_lora_adapter":
                 world.loaded.pop(body["lora_name"])
                 self.reply(200, {})
@@ -79,9 +84,9 @@ def server() -> Iterator[SimpleNamespace]:
     http.server_close()
 
 
-def engine(adapter: Path, url: str | None) -> Vllm:
+def engine(adapter: Path, url: str | None, **experts: Path) -> Vllm:
     subject = read_subject(adapter)
-    return Vllm(url, subject, subject_codec(subject), {})
+    return Vllm(url, subject, subject_codec(subject), {f"expert:{name}": read_subject(one) for name, one in experts.items()})
 
 
 def answer(one: Vllm, model: str) -> tuple[str, int, str | None]:
@@ -118,6 +123,29 @@ def test_what_cannot_be_is_told_with_the_command_that_starts_a_server(adapter: P
         engine(adapter, server.url)
     assert [one.value.code for one in (none, away, fixed)] == [USAGE, BLOCKED, USAGE]
     assert all((one.value.hint or "").startswith(command) for one in (none, away, fixed))
+
+
+def test_a_server_that_was_told_too_low_a_rank_for_the_merged_expert_serves_all_others(
+    adapter: Path, server: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    merged = shutil.copytree(adapter, tmp_path / "merged")
+    config = json.loads((merged / "adapter_config.json").read_text())
+    (merged / "adapter_config.json").write_text(json.dumps(config | {"r": 40}))
+    server.rank = config["r"]
+    one = engine(adapter, server.url, ssh=adapter, **{"(merged)": merged})
+    assert [*server.loaded.values()] == [str(adapter.resolve())] * 2
+    assert "does not load expert:(merged): no adapter there of a rank up to" in one.left_out
+    assert "--enable-lora --max-lora-rank 64" in one.left_out, "how one starts that does"
+    experts = RoutedExperts(("ssh", "(merged)"), (read_subject(adapter), read_subject(merged)), SimpleNamespace())
+    monkeypatch.setattr(serve, "_experts", lambda *_: experts)
+    asked = argparse.Namespace(base=None, context=None, engine="vllm", engine_url=server.url)
+    served = serve._served(asked, read_subject(adapter), "helper 2", tmp_path)
+    assert served.models == ["base", "tuned", "routed", "expert:ssh"]
+    assert "does not load expert:(merged)" in capsys.readouterr().err
+    with pytest.raises(Stop, match=r"does not load .*merged"):
+        engine(adapter, server.url, ssh=merged)
+    server.rank = 512
+    assert engine(adapter, server.url, **{"(merged)": merged}).left_out == ""
 
 
 def test_the_command_serves_what_a_vllm_computes(adapter: Path, server: SimpleNamespace) -> None:

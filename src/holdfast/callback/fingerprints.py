@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import json
 import os
 import random
@@ -145,15 +146,19 @@ def _bits_of(value: Any) -> Iterator[bytes | memoryview]:
 
 
 def listen(trainer: Any, drawn: list[Any]) -> None:
-    """Have what each step of a Trainer is computed from put into a list as it is drawn, its micro-batches in order."""
+    """Have what each step of a Trainer is computed from put into a list as it is drawn, its micro-batches in order.
+
+    Not of a method of that name that does something else, as TRL's had one that answers prompts, nor where batches are no list.
+    """
     draw = getattr(trainer, "get_batch_samples", None)
-    if draw is None or "get_batch_samples" in vars(trainer):
+    if draw is None or "get_batch_samples" in vars(trainer) or "epoch_iterator" not in inspect.signature(draw).parameters:
         return
 
     @functools.wraps(draw)
     def get_batch_samples(*told: Any, **more: Any) -> Any:
         found = draw(*told, **more)
-        drawn[:] = found[0]
+        batches = found[0] if isinstance(found, tuple) and found else None
+        drawn[:] = batches if isinstance(batches, list) else ()  # an iterator is theirs to draw from
         return found
 
     trainer.get_batch_samples = get_batch_samples

@@ -183,7 +183,7 @@ class HoldfastCallback(TrainerCallback):  # type: ignore[misc]
         self.prints = None
         if self.account.folder is None or model is None:
             return
-        with contextlib.suppress(OSError):  # a full disk
+        with contextlib.suppress(OSError, TypeError, ValueError):  # a full disk, a method that has no signature
             self.prints = Fingerprints(self.account.folder, sum(_trainings.values()))
             listen(self.trainer, self.drawn)
         if state.global_step > 0:

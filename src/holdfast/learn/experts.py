@@ -29,7 +29,7 @@ from holdfast.learn.rounds import as_kept, disliked_by, learned_by, rounds_of
 from holdfast.learn.routes import Named, is_as_good, route, told_in_words
 from holdfast.learn.training import train
 from holdfast.run.folder import RunFolder
-from holdfast.serve.experts import FILE, MERGED, ROUTER, experts_folder
+from holdfast.serve.experts import FILE, MERGED, MERGED_NAME, ROUTER, expert_model, experts_folder
 
 
 def make_experts(policy: Policy, say: Callable[[str], None]) -> Json | None:
@@ -113,7 +113,11 @@ def tell_experts(facts: Json, say: Callable[[str], None]) -> None:
     for line in told_in_words(facts["measured"]) if facts["measured"] else ():
         say(f"  {line}")
     if one := facts["merged"]:
-        told = f"it answers as expert:({MERGED})" if one["shown"] else f"no merged adapter: {one['why'] or 'it is not shown to be as good'}"
+        told = (
+            f"it answers as {expert_model(MERGED_NAME)}"
+            if one["shown"]
+            else f"no merged adapter: {one['why'] or 'it is not shown to be as good'}"
+        )
         say(f"  {told}")
 
 

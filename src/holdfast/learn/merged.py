@@ -11,9 +11,13 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from holdfast.base.files import Json, read_json, write_json
+from holdfast.base_model.server_keys import VLLM_RANKS
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_OWN = ("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "trainable_token_indices", "lora_bias", "layer_replication")
+_OWN = (
+    *("use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "trainable_token_indices", "lora_bias", "layer_replication"),
+    "target_parameters",  # whose factors are those of many experts in one tensor
+)
 
 
 def merge_experts(adapters: Sequence[Path], out: Path) -> str:
@@ -26,6 +30,8 @@ def merge_experts(adapters: Sequence[Path], out: Path) -> str:
         return f"adapters with {', '.join(named)} are not merged"
     if any(one.get("bias", "none") != "none" for one in configs):
         return "adapters that train biases are not merged"
+    if (rank := first["r"] * count) > VLLM_RANKS[-1]:
+        return f"its rank would be {rank}, more than the {VLLM_RANKS[-1]} that vLLM takes"
     try:
         tensors = [load_file(folder / _WEIGHTS) for folder in adapters]
     except (TypeError, KeyError) as error:  # bfloat16, which numpy does not know
@@ -35,7 +41,7 @@ def merge_experts(adapters: Sequence[Path], out: Path) -> str:
     out.mkdir(parents=True, exist_ok=True)
     save_file({name: _side_by_side(name, [one[name] for one in tensors]) for name in tensors[0]}, out / _WEIGHTS, {"format": "pt"})
     wider = math.sqrt(count) if first.get("use_rslora") else count  # so that the scale of the factors stays as it was
-    write_json(out / _CONFIG, first | {"r": first["r"] * count, "lora_alpha": first["lora_alpha"] * wider})
+    write_json(out / _CONFIG, first | {"r": rank, "lora_alpha": first["lora_alpha"] * wider})
     return ""
 
 

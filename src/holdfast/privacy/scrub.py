@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
@@ -69,9 +70,10 @@ _ORDINARY = {
     "train",
 }
 SHORTEST_SECRET, SHORTEST_NAME = 6, 3
-# Where a terminal broke a secret: perhaps in a frame, in a text or a list of JSON, or before the number of the log's next line.
-_LINE_END = re.compile(r"[ \t│|]{0,40}(?:\r?\n|\\r\\n|\\n|\",\s{0,20}\")(?:\d{1,9}: )?[ \t│|]{0,40}")
-_HEAD = 3  # characters of a known secret that are looked for first
+# Where a terminal broke a secret: alone; perhaps in a frame, in a text or a list of JSON, or before the number of the log's next line.
+_BREAK = re.compile(r"\r?\n|\\r\\n|\\n")
+_FRAMED = re.compile(rf"[ \t│|]{{0,40}}(?:{_BREAK.pattern}|\",\s{{0,20}}\")(?:\d{{1,9}}: )?[ \t│|]{{0,40}}")
+_GAPS: tuple[tuple[re.Pattern[str] | None, str], ...] = ((None, ""), (_BREAK, ""), (_FRAMED, ""), (_FRAMED, " "))  # with what each held
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,7 @@ class Scrubber:
     def __init__(self, person: Person) -> None:
         self.taken: Counter[str] = Counter()
         known = {form for secret in person.secrets if len(secret) >= SHORTEST_SECRET for form in _forms_of(secret)}
-        self._known = {head: [form for form in known if form.startswith(head)] for head in {form[:_HEAD] for form in known}}
-        self._heads = _any_of(self._known, whole=False, between=f"(?:{_LINE_END.pattern})?")
+        self._known = [(gap, by, forms) for gap, by in _GAPS if (forms := _as_left(known, gap, by))]
         self._paths = {path.rstrip("/"): name for path, name in person.paths.items() if len(path) > 1}
         self._path = _any_of(self._paths, whole=False, after=r"(?![\w.-])")
         self._host = _any_of(_worth(person.hosts), whole=True)
@@ -142,16 +143,11 @@ class Scrubber:
         return text
 
     def _without_known(self, text: str) -> str:
-        """Replace known secrets, also where a terminal broke them over lines.
-
-        One pattern of all their characters and what may stand between two took seconds to compile, and a minute for one of 20 KB.
-        """
+        """Replace known secrets, also where a terminal broke them over lines; of two that overlap, both whole."""
         parts, at = [], 0
-        for head in self._heads.finditer(text) if self._heads else ():
-            forms = self._known[_LINE_END.sub("", head[0])] if head.start() >= at else []
-            if end := max((_end_of(form, text, head.start()) for form in forms), default=0):
-                parts += [text[at : head.start()], "[secret]"]
-                at = end
+        for begin, end in sorted(place for gap, by, forms in self._known for place in _places(forms, text, gap, by)):
+            parts += [text[at:begin], "[secret]"] if begin >= at else []
+            at = max(at, end)
         self.taken["secret"] += len(parts) // 2
         return "".join([*parts, text[at:]])
 
@@ -216,15 +212,27 @@ def _forms_of(secret: str) -> set[str]:
     return {form for form in forms if len(form) >= SHORTEST_SECRET}
 
 
-def _end_of(secret: str, text: str, at: int) -> int:
-    """Return where a secret that begins at `at` ends in the text, line ends within it passed over; 0 where it is not there."""
-    for character in secret:
-        if not text.startswith(character, at):
-            gap = _LINE_END.match(text, at)
-            if gap is None or not text.startswith(character, at := gap.end()):
-                return 0
-        at += 1
-    return at
+def _as_left(known: Iterable[str], gap: re.Pattern[str] | None, by: str) -> set[str]:
+    """Return what is left of these forms where `by` stands for each gap, if that is long enough to be looked for."""
+    found = {gap.sub(by, form) for form in known} if gap else set(known)
+    return {form for form in found if len(form) >= SHORTEST_SECRET and by in form}
+
+
+def _places(forms: Iterable[str], text: str, gap: re.Pattern[str] | None, by: str) -> Iterator[tuple[int, int]]:
+    """Yield where each of these forms begins and ends in a text, looked for where `by` stands for each gap: in one pass, however broken."""
+    parts, begins, gone, end = [], [0], [0], 0  # what stands between gaps, where it begins then, and how much is missing before it
+    for one in gap.finditer(text) if gap else ():
+        parts.append(text[end : one.start()])
+        end = one.end()
+        begins.append(one.start() - gone[-1] + len(by))
+        gone.append(end - begins[-1])
+    joined = by.join([*parts, text[end:]])
+    for form in forms:
+        at = joined.find(form)
+        while at >= 0:
+            last = at + len(form) - 1
+            yield at + gone[bisect_right(begins, at) - 1], last + gone[bisect_right(begins, last) - 1] + 1
+            at = joined.find(form, last + 1)
 
 
 def _below(domains: set[str]) -> re.Pattern[str] | None:
@@ -233,10 +241,9 @@ def _below(domains: set[str]) -> re.Pattern[str] | None:
     return re.compile(rf"(?<![\w.-])[\w-]{{1,63}}(?:\.[\w-]{{1,63}}){{0,5}}\.(?:{either})(?![\w-])", re.I) if domains else None
 
 
-def _any_of(words: Iterable[str], whole: bool, after: str = "", between: str = "") -> re.Pattern[str] | None:
-    """Return a pattern of these words; None where there are none. between: what may stand between two characters of them."""
+def _any_of(words: Iterable[str], whole: bool, after: str = "") -> re.Pattern[str] | None:
     longest_first = sorted(words, key=lambda word: (-len(word), word))
     if not longest_first:
         return None
-    either = "|".join(between.join(map(re.escape, word)) for word in longest_first)
+    either = "|".join(map(re.escape, longest_first))
     return re.compile(rf"(?<![A-Za-z0-9])(?:{either})(?![A-Za-z0-9])" if whole else rf"(?:{either}){after}", re.I if whole else 0)

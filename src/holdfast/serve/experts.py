@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.base.errors import BLOCKED, Stop
@@ -13,6 +13,7 @@ from holdfast.serve.router import NONE, Router, router_of
 
 FILE, ROUTER, MERGED = "experts.json", "router.safetensors", "merged"
 ROUTED = "routed"  # the model whose answers are those of the expert that the router chooses
+MERGED_NAME = f"({MERGED})"  # of the one that all were merged into, behind those that the router chooses from
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class RoutedExperts:
         """Return the name of the expert that answers a prompt; None: the adapter for all."""
         number = self.router.choose(ids)
         return None if number == NONE else self.names[number]
+
+    def without_merged(self) -> RoutedExperts:
+        kept = [pair for pair in zip(self.names, self.adapters, strict=True) if pair[0] != MERGED_NAME]
+        return replace(self, names=tuple(name for name, _ in kept), adapters=tuple(one for _, one in kept))
 
 
 def expert_model(name: str) -> str:
@@ -62,6 +67,6 @@ def read_experts(subject: Subject, base: str | None = None) -> RoutedExperts | N
         raise Stop(BLOCKED, f"{folder / ROUTER} is not what {FILE} names", again)
     adapters = tuple(read_subject(folder / one["run"], base) for one in told["experts"])
     names = tuple(one["name"] for one in told["experts"])
-    if (told.get("merged") or {}).get("shown"):  # behind those that the router chooses from
-        names, adapters = (*names, f"({MERGED})"), (*adapters, read_subject(folder / MERGED, base or str(subject.facts.folder)))
+    if (told.get("merged") or {}).get("shown"):
+        names, adapters = (*names, MERGED_NAME), (*adapters, read_subject(folder / MERGED, base or str(subject.facts.folder)))
     return RoutedExperts(names, adapters, router_of((folder / ROUTER).read_bytes()))

@@ -26,6 +26,7 @@ from holdfast.export.endings import end_tokens
 from holdfast.export.subject import Subject
 from holdfast.serve.child import PATIENCE_S
 from holdfast.serve.engines import AnswerRequest
+from holdfast.serve.experts import MERGED_NAME, expert_model
 
 _HEALTH_S, _LOAD_S = 5, 300
 
@@ -42,6 +43,7 @@ class Vllm:
         if url is None:
             raise Stop(USAGE, "holdfast starts no vLLM; --engine-url says where one listens, such as http://127.0.0.1:8000", self._start)
         self._url, self._key = url.rstrip("/").removesuffix("/v1"), os.environ.get("VLLM_API_KEY")
+        self.left_out = ""  # why it has no merged expert
         self._ends, self._lock = list(end_tokens(codec, subject.facts)), threading.Lock()
         try:
             with self._ask("/v1/models", None, _LOAD_S) as answer:
@@ -54,7 +56,7 @@ class Vllm:
         self._load()
 
     def _load(self) -> None:
-        """Load the adapters. Raises Stop where vLLM refuses one."""
+        """Load the adapters. Raises Stop where vLLM refuses one, but for the merged expert: its rank is more than it may have been told."""
         for name, one in self._adapters.items():
             try:
                 with self._ask("/v1/load_lora_adapter", {"lora_name": self._named[name], "lora_path": str(one.tuned.resolve())}, _LOAD_S):
@@ -62,6 +64,9 @@ class Vllm:
             except urllib.error.HTTPError as error:
                 said = _said(error)
                 if "already" in said:
+                    continue
+                if name == expert_model(MERGED_NAME):
+                    self.left_out = f"the vLLM at {self._url} does not load {name}: {said}; one that does: {self._start}"
                     continue
                 if error.code in (404, 405):
                     raise Stop(USAGE, f"the vLLM at {self._url} loads no adapters while it runs", self._start) from None

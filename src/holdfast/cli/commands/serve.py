@@ -150,6 +150,9 @@ def _served(arguments: argparse.Namespace, subject: Subject, name: str, work: Pa
         raise Stop(USAGE, f"--context {arguments.context:,}: {subject.name} takes 1 to {most:,} tokens", "leave it out, or give so many")
     experts = _experts(subject, arguments.base, _say)
     engine = _engine(arguments, subject, codec, work, _say, experts)
+    if experts and isinstance(engine, Vllm) and engine.left_out:
+        _say(f"! {engine.left_out}")
+        experts = experts.without_merged()
     context = engine.context if isinstance(engine, LlamaCpp) else arguments.context or most
     longer = f"start it with --context TOKENS, of up to {most:,}" if context < most else ""
     served = ServedModel(codec, name, context, engine, experts=experts, stamp=stamp, longer=longer)
