@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from conftest import holdfast, kill, lines, make_rows, start, wait_until, write_rows
+from holdfast.config.load import load_config
 from holdfast.config.train import Train
 from holdfast.experiments.hosts import Hosts
 from holdfast.experiments.investigate import investigate
@@ -273,7 +274,11 @@ def test_an_extended_run_goes_on_where_it_ended(config_of: Callable[..., Path], 
     extended = holdfast("train", config, "train.steps=7", "--run", run, "--extend")
     assert extended.returncode == 0, extended.stderr
     assert "extended from 4 to 7 steps; learning rate" in extended.stdout and "at step 5" in extended.stdout
-    assert [row["step"] for row in lines(run / "steps.jsonl")] == list(range(1, 8))
+    rows, train = lines(run / "steps.jsonl"), load_config(config).train
+    assert [row["step"] for row in rows] == list(range(1, 8))
+    ends = [4] * 4 + [7] * 3
+    rates = [learning_rate(step, end, train.lr, train.schedule, train.warmup) for step, end in enumerate(ends, 1)]
+    assert [row["lr"] for row in rows] == rates, "of the steps so far those of the shorter run, from then on those of the longer one"
     assert lines(run / "timeline.jsonl")[1] == {
         "from_step": 5,
         "settings": {"steps": 7, "samples": 56, "patience_from": 5},

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import math
 import random
 import shutil
@@ -28,7 +30,7 @@ from holdfast.experiments.check.bits import order
 from holdfast.experiments.check.first import first
 from holdfast.experiments.check.precision import SHAPES, apart, precision
 from holdfast.experiments.check.speed import speed
-from holdfast.experiments.compare import changed, compare
+from holdfast.experiments.compare import changed, compare, compared
 from holdfast.experiments.run_facts import facts_of
 from holdfast.experiments.tune.climb import Climb, Rung, climb
 from holdfast.run.fingerprints import Look, compare_fingerprints, in_words
@@ -239,6 +241,45 @@ def test_a_climb_finds_what_is_faster_where_the_truth_is_known() -> None:
     assert max(kept[name] for name in ("bf16", "fewer-threads", "larger-micro-batch")) <= 3
 
 
+def test_the_figures_of_a_climb_are_those_of_its_rows() -> None:
+    """The best of three steps is a speed, two speeds of one alternation a ratio; recomputed here from all that a laboratory answered."""
+    chance, answers, told = random.Random(4), list[Json](), dict[str, list[Json]]()
+
+    def ask(_: str, settings: Json, env: Json, most_s: float, **request: Any) -> Json:
+        gain = math.prod(gain for (name, value), gain in GAINS.items() if ({"frozen": "half"} | BASE | settings).get(name) == value)
+        row: Json = {"loss": 2.0, "finite": True, "scale": 1.0, "layers": [], "worst": "q", "labels": 300}
+        rows = [
+            row | {"step": at, "tokens": chance.randrange(300, 900), "gradient_gap": 1e-7 * chance.random()}
+            for at in range(request["steps"])
+        ]
+        rows = [one | {"seconds": one["tokens"] / gain / chance.uniform(900, 1100)} for one in rows]
+        peak = chance.randrange(1 << 30)
+        answers.append({"ending": "finished", "finite": True, "rows": rows, "peak_bytes": peak, "folder": "x", "asked": request})
+        return answers[-1]
+
+    def tell(rung: Rung) -> None:
+        told[rung.id] = [*answers]
+        answers.clear()
+
+    way = climb(bench_of(SimpleNamespace(ask=ask)), BASE, cards_of("rungs").values(), "cpu", tell)
+    tried = [rung for rung in way.rungs if rung.tokens_per_second]
+    assert {"reference", "sdpa", "packing", "bf16"} <= {rung.id for rung in tried}
+    for rung in tried:
+        timed = [one for one in told[rung.id] if one["asked"].get("rows") == "fullest"]
+        speeds = [max(row["tokens"] / row["seconds"] for row in one["rows"]) for one in timed]
+        if rung.id == "reference":
+            assert (rung.tokens_per_second, rung.peak_bytes) == (speeds[0], timed[0]["peak_bytes"])
+            continue
+        shapes = next(one for one in told[rung.id] if one["asked"].get("rows") == "shapes")
+        assert rung.within == max(row["gradient_gap"] for row in shapes["rows"])
+        ratios = sorted(mine / theirs for mine, theirs in zip(speeds[1::2], speeds[::2], strict=True))
+        assert rung.tokens_per_second == round(max(speeds[1::2]), 1)
+        assert rung.peak_bytes == max(one["peak_bytes"] for one in timed[1::2]) and len(ratios) in (3, 5)
+        assert rung.why == f"{ratios[0]:.2f} to {ratios[-1]:.2f} times the speed below, in {len(ratios)} alternations"
+        assert (rung.verdict == "kept") is (ratios[0] > 1.03) and (rung.verdict == "slower") is (1 / ratios[-1] > 1.03)
+    assert way.rate == next(rung.tokens_per_second for rung in tried[::-1] if rung.verdict == "kept")
+
+
 def test_a_speed_is_that_of_the_runs_own_kernels() -> None:
     asked: list[Json] = []
 
@@ -375,6 +416,50 @@ def test_the_held_out_losses_and_what_a_seed_alone_does_are_told_in_words(
     said = capsys.readouterr().out
     assert "eval_tuned: 2.6775 |" in said and "eval_tuned: 2.6551\n" in said
     assert "by the seed alone: end losses up to 0.2500 apart (1 pair of runs that differ by train.seed alone)" in said
+
+
+def test_the_figures_of_a_comparison_are_those_of_the_rows_of_its_runs(tmp_path: Path) -> None:
+    """Recomputed from steps.jsonl alone. The first two see the same rows in each step, the third others."""
+    chance, names, rows = random.Random(6), dict[Path, str](), dict[str, list[Json]]()
+    for seed, (name, higher) in enumerate({"one": 0.0, "other": 0.4, "third": 2.0}.items()):
+        folder = Path(shutil.copytree(ROOT / "tests/fixtures/runs/text", tmp_path / name))
+        names[folder] = name
+        (folder / "quarantine.jsonl").write_text("")
+        config = (folder / "config.yaml").read_text()
+        assert "  seed: 0\n" in config
+        (folder / "config.yaml").write_text(config.replace("  seed: 0\n", f"  seed: {seed}\n"))
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps(summary | {"artifact_sha256": f"{seed}" * 64, "incidents": []}))
+        rows[name] = [
+            {
+                "step": step,
+                "loss": 2.0 + higher + math.sin(step) + chance.gauss(0, 0.05),
+                "tokens": chance.randrange(50, 400),
+                "seconds": round(chance.uniform(0.1, 0.9), 6),
+                "peak_bytes": chance.randrange(1 << 30),
+                "samples": [step + 100 * (seed == 2)],
+            }
+            for step in range(1, 41)
+        ]
+        (folder / "steps.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows[name]))
+    answer = compared(names)
+    told = {one["what"]: one["values"] for one in answer["differences"]}
+    ends = {name: np.array([row["loss"] for row in own[-20:]]) for name, own in rows.items()}
+    for name, own in rows.items():
+        assert told["tokens_per_second"][name] == round(sum(row["tokens"] for row in own) / sum(row["seconds"] for row in own), 1)
+        assert told["peak_bytes"][name] == max(row["peak_bytes"] for row in own)
+        assert (told["loss"][name]["first"], told["loss"][name]["last"]) == (own[0]["loss"], own[-1]["loss"])
+    pairs = list(itertools.combinations(ends, 2))
+    band = max(abs(ends[one].mean() - ends[other].mean()) for one, other in pairs)
+    assert answer["band"] == {"pairs": 3, "loss": round(band, 6)}
+    for pair in pairs:
+        said = next(one["evidence"] for one in answer["likely"] if one["evidence"].startswith(" and ".join(pair)))
+        one, other = (ends[name] for name in pair)
+        paired = "third" not in pair
+        noise = (one - other).std(ddof=1) if paired else math.hypot(one.std(ddof=1), other.std(ddof=1))
+        of = "of the same steps, one by one" if paired else "of a run's own steps"
+        gap = f"end loss {one.mean():.4f} and {other.mean():.4f}, {abs(one.mean() - other.mean()):.4f} apart"
+        assert f"{gap} (noise {of}: {noise / math.sqrt(20):.4f})" in said
 
 
 AS_FAR: dict[str, tuple[Json, bool]] = {

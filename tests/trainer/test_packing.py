@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from holdfast.trainer.tasks.text import proof
 from holdfast.trainer.tasks.text.packing import grouped_batches
 from holdfast.trainer.tasks.text.proof import disproof
-from support.architectures import ARCHITECTURES, GQA, HYBRIDS, LENGTHS, assert_equal, gradients, one_by_one, task_of, tokens_of
-from support.rounding import assert_equal_but_for_rounding
+from holdfast.trainer.tasks.text.text_model import turning_length
+from support.architectures import ARCHITECTURES, GQA, HYBRIDS, LENGTHS, TERMS, assert_equal, gradients, one_by_one, task_of, tokens_of
+from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 from support.stand import Stand, model_folder
 
 
@@ -65,6 +66,27 @@ def test_a_window_that_a_model_keeps_to_itself_and_the_proof_does_not_cross_is_f
         monkeypatch.setitem(ARCHITECTURES, "windowed", lambda config=config: config)
         changes, told = disproof(Stand(model_folder(tmp_path / f"{kind}-{window}", "windowed"), tokens_of((80, 70))).task)
         assert changes == ({"packing": False} if reason else {}) and reason in told, (kind, window, told)
+
+
+def longrope() -> Any:
+    rope = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "factor": 8.0}
+    rope["original_max_position_embeddings"] = 32
+    return transformers.Phi3Config(**GQA, eos_token_id=1, original_max_position_embeddings=32, rope_parameters=rope)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_a_row_is_turned_as_alone_whatever_longer_one_is_in_its_step(packing: bool, tmp_path: Path) -> None:
+    """Beside a row beyond the length a model was trained with first, shorter ones were turned by frequencies that are not theirs."""
+    tokens, found = tokens_of((60, 10, 12, 31, 33, 8)), {}
+    for budget, apart in ((1, True), (400, True), (400, False)):
+        settings = {"packing": packing, "rope_apart": apart, "micro_batch_tokens": budget}
+        stand = Stand(model_folder(tmp_path / f"{budget}-{apart}", longrope), tokens, settings, adapter={"dropout": 0.0})
+        assert stand.task.prove() == ({}, "")
+        found[budget, apart] = stand.compute(1).loss, stand.optimizer.gradient
+    (alone, wanted), (together, ours), (before, _) = found.values()
+    assert together == but_for_rounding(alone, TERMS) and before != but_for_rounding(alone, TERMS), "a run of before goes on as it was"
+    assert_equal_but_for_rounding(ours, wanted, TERMS)
+    assert turning_length(ARCHITECTURES["phi3"]()) is turning_length(ARCHITECTURES["gemma3"]()) is None
 
 
 def test_an_output_layer_that_does_more_is_found_out() -> None:

@@ -24,6 +24,7 @@ from holdfast.trainer.tasks.text.compared import switched_off
 from holdfast.trainer.tasks.text.divergence import kl_to_reference
 from holdfast.trainer.tasks.text.packing import grouped_batches
 from support.architectures import ARCHITECTURES, GQA, LABELS, ROUNDINGS, TERMS
+from support.pairs import pairs_of
 from support.rounding import assert_equal_but_for_rounding, but_for_rounding
 from support.stand import Stand, model_folder
 
@@ -161,6 +162,24 @@ def test_noise_is_the_samples_own_and_only_in_training(models: dict[str, Path], 
     noisy.task.model.eval()
     plain.task.model.eval()
     assert noisy.compute(1).loss == plain.compute(1).loss
+
+
+@pytest.mark.parametrize("objective", ["sft", "dpo"])
+def test_noise_and_masks_after_a_restart_are_those_of_a_run_that_was_not_stopped(models: dict[str, Path], objective: str) -> None:
+    """Nothing is drawn from a generator, whose place a restart would have to find again; smoothed labels have no state either."""
+    pairs = {"tokens": pairs_of()} if objective == "dpo" else {}
+    smoothed = {"preference": {"label_smoothing": 0.2}} if objective == "dpo" else {}
+    how: dict[str, Any] = {"train": {"neftune": 20.0, "objective": objective}, "adapter": {"dropout": 0.2}} | smoothed | pairs
+    stand = Stand(models["llama"], **how)
+    losses = [stand.step(step) for step in range(1, 3)]
+    kept = stand.saved()
+    losses += [stand.step(step) for step in range(3, 6)]
+    torch.manual_seed(77)
+    torch.rand(5)
+    again = Stand(models["llama"], **how)
+    again.restore(kept)
+    assert [again.step(step) for step in range(3, 6)] == losses[2:] and again.saved() == stand.saved()
+    assert len(set(losses)) == 5
 
 
 def test_noise_has_the_size_of_its_paper(models: dict[str, Path]) -> None:

@@ -43,6 +43,7 @@ class Settings(BaseModel, frozen=True, strict=True, extra="ignore", allow_inf_na
     all_learn: OfModel[bool] = False  # all-linear is of layers alone on which LoRA learns; old run folders have some that do not
     exact_start: OfModel[bool] = False  # DoRA and init orthogonal begin in fp32, IA3 by patterns scales PEFT's inputs; old folders: neither
     own_dropout: OfModel[bool] = True  # a model's own code may drop by torch's generator; runs that begin now leave that out
+    rope_apart: OfModel[bool] = False  # rows that longrope turns otherwise share no micro-batch with others; in old folders they do
     micro_batch_tokens: OfStep[Annotated[int, Field(ge=1), _OF_MEMORY]]
     checkpointed_layers: OfModel[Annotated[int, Field(ge=0), _OF_MEMORY]] = 0
     activations_on_host: OfModel[bool] = False

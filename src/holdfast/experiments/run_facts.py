@@ -35,7 +35,8 @@ def facts_of(run: RunFolder) -> Json:
     seconds, tokens = sum(row["seconds"] for row in rows), sum(row["tokens"] for row in rows)
     settings = settings_of_process(read_timeline(run.timeline_file)).as_json()
     keys, left_out = _row_keys(run, config), list(read_lines(run.quarantine_file))
-    beside = {"steps", "samples", "quarantine", "memory_limit_bytes", "env", "behind", "patience_from", "all_learn", "exact_start"}
+    beside = {"steps", "samples", "quarantine", "memory_limit_bytes", "env", "behind", "patience_from"}
+    beside |= {"all_learn", "exact_start", "rope_apart"}  # marks of runs that begin now
     if not any(OWN_DROPOUT in str(event.get("what")) for event in run.events() if event["event"] == "setting_changed"):
         beside.add("own_dropout")  # as all_learn, a mark of runs that begin now; for most models it changes nothing
     return {

@@ -283,6 +283,7 @@ def settings_of(config: Config, plan: Course, machine: Json, threads: int, steps
         all_learn=True,
         exact_start=True,
         own_dropout=False,
+        rope_apart=True,
         micro_batch_tokens=plan.micro_batch_tokens,
         checkpointed_layers=plan.checkpointed_layers,
         memory_limit_bytes=config.train.memory_limit or _memory_limit(machine),

@@ -54,7 +54,7 @@ class Bench:
         """The settings a run would have after its own proofs."""
         keep = (
             *("device", "attention", "dtype", "frozen", "double_quant", "liger", "fused", "packing", "varlen", "own_head", "all_learn"),
-            *("exact_start", "own_dropout"),
+            *("exact_start", "own_dropout", "rope_apart"),
         )
         known: Json = self.facts.get("settings") or {}
         return {name: known[name] for name in keep if name in known}

@@ -43,6 +43,7 @@ class TextModel:
 
     kernel: Kernel | None
     compared: ComparedLoss | None = None
+    turn: int | None = None  # tokens of a row; longer ones share no micro-batch with others
     _ahead: tuple[tuple[list[int], int], list[TextBatch]] | None = None
 
     def __init__(self, config: Config, settings: Settings, tokens: TokenSet, device: torch.device, folder: Path | None = None) -> None:
@@ -77,6 +78,8 @@ class TextModel:
         self.noise = EmbeddingNoise(base, config.train.neftune, self.context) if config.train.neftune else None
         self.losses = LabelLoss(base, own_head=settings.own_head, prefix=trained.prefix, fused=self.fused is not None)
         self.packing: bool = settings.packing
+        if settings.rope_apart and (turn := turning_length(base.config)):
+            self.turn = turn - (0 if trained.prefix is None else len(trained.prefix))
         self.own_kind: str = base.config._attn_implementation
         at_once = self.packing and settings.varlen and settings.attention == "sdpa" and settings.dtype == "bf16"
         self.kernel = best_kernel() if at_once and on_card(device) else None
@@ -126,7 +129,10 @@ class TextModel:
             self.compared.score(samples)
 
     def _laid_out(self, samples: list[int], budget: int) -> list[TextBatch]:
-        found = (packed_batches if self.packing else grouped_batches)(self.tokens, samples, budget, self.device)
+        lay, sides = packed_batches if self.packing else grouped_batches, [samples]
+        if self.turn is not None:
+            sides = [[one for one in samples if (self.tokens.length(one) > self.turn) is far] for far in (False, True)]
+        found = [batch for side in sides for batch in lay(self.tokens, side, budget, self.device)]
         if self.compared is None:
             return found
         group = SequenceGroup(list(samples), budget)
@@ -226,6 +232,19 @@ class LabelLoss:
         ahead = self.prefix.to(embedded.dtype).expand(len(embedded), -1, -1)
         there = torch.cat([batch.positions.new_ones(ahead.shape[:2]), (batch.positions >= 0).long()], 1)
         return {"inputs_embeds": torch.cat([ahead, embedded], 1), "attention_mask": there}
+
+
+def turning_length(config: Any) -> int | None:
+    """Return the tokens of the longest row that a model with longrope turns by its short frequencies; None of other models.
+
+    With a longer one in a micro-batch, all rows of it are turned by the long frequencies.
+    """
+    text = config.get_text_config()
+    rope = getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None) or {}
+    if rope.get("rope_type", rope.get("type")) != "longrope":
+        return None
+    found: int | None = rope.get("original_max_position_embeddings") or getattr(text, "original_max_position_embeddings", None)
+    return found
 
 
 def last_tokens(batch: TextBatch, pad: int | None) -> Tensor:
