@@ -127,7 +127,7 @@ def _cut_at(seed: str, kind: str, disk: Disk, run: RunFolder, config_of: Callabl
     restored = [event["step"] for event in lines(run.events_file) if event["event"] == "restored"]
     if newest is not None and newest.step < STEPS:
         assert restored[-1] >= newest.step, f"{seed} at {at}: {restored}, {newest.step}"
-    if flushed < STEPS:
+    if 0 < flushed < STEPS:
         assert restored[-1] >= flushed, f"{seed} at {at}: {restored}, the snapshot of step {flushed}"
     assert [row["step"] for row in lines(run.steps_file)] == list(range(1, STEPS + 1))
     if kind not in _UNDISTURBED:
