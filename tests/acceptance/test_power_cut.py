@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from conftest import holdfast, lines, start, wait_until
+from conftest import holdfast, lines, processes_of, start, wait_until
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import checkpoint_steps, newest_valid
 from holdfast.run.snapshots.memory_file import MemoryFile
@@ -146,6 +148,26 @@ def test_a_run_goes_on_from_its_newest_checkpoint(seed: str, disk: Disk, config_
 @pytest.mark.parametrize("seed", range(40))
 def test_a_run_of_any_kind_goes_on(kind: str, seed: int, disk: Disk, config_of: Callable[..., Path], tmp_path: Path) -> None:
     cut_at(f"{kind}{seed}", kind, disk, config_of, tmp_path)
+
+
+def test_a_run_at_its_end_whose_checkpoint_is_late_goes_on(disk: Disk, config_of: Callable[..., Path], tmp_path: Path) -> None:
+    """All rows are on the disk, and the trainer's end; the last checkpoint is not, for the writer got no processor."""
+    run = disk.folder / "runs" / "late"
+    config = config_of("late", save={"every": 3, "flush_snapshots": True}, run={"standby": False})
+    slow = tmp_path / "slow.json"
+    slow.write_text(json.dumps([{"when": {"step": 5}, "effect": "slow", "seconds": 2}]))
+    command = ["train", config, "--run", run, "--json"]
+    child = start(*command, "--faults", slow)
+    wait_until(lambda: (run / "checkpoints/step-00000003").exists())
+    os.kill(processes_of(run)["writer"], signal.SIGSTOP)
+    wait_until(lambda: newest_row(run / "steps.jsonl") == 8 and "trainer" not in processes_of(run))
+    disk.cut()
+    child.communicate()
+    assert checkpoint_steps(RunFolder(run)) == [3] and newest_row(run / "steps.jsonl") == 8
+    done = holdfast(*command)
+    assert done.returncode == 0, done.stderr
+    whole = holdfast("train", config, "--run", tmp_path / "whole", "--json")
+    assert json.loads(done.stdout)["artifact_sha256"] == json.loads(whole.stdout)["artifact_sha256"]
 
 
 def test_what_is_called_finished_is_on_the_disk(disk: Disk, config_of: Callable[..., Path]) -> None:
