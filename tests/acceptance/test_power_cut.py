@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,11 +20,12 @@ from typing import Any
 import pytest
 import yaml
 
-from conftest import holdfast, lines, start, wait_until
+from conftest import holdfast, lines, processes_of, start, wait_until
 from holdfast.run.folder import RunFolder
 from holdfast.run.snapshots.checkpoint import checkpoint_steps, newest_valid
+from holdfast.run.snapshots.memory_file import MemoryFile
 from holdfast.run.snapshots.memory_places import memory_places
-from support.power_cut import Disk
+from support.power_cut import Disk, evidence
 
 STEPS = 24
 LOOP = Path(__file__).parents[1] / "support" / "flushing_trainer.py"
@@ -32,6 +36,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "evaluated": {"save": {"every": 5}, "data": {"held_out": 0.1}, "evaluate": {"every": 4, "generate": 0}},
     "flushed snapshots": {"save": {"every": 10, "flush_snapshots": True}},
 }
+FLUSHES = """
+import os, sys
+with open(sys.argv[1], "a") as rows:
+    for number in range(10 ** 6):
+        rows.write(f"{number:0900}\\n")
+        rows.flush()
+        os.fsync(rows.fileno())
+        os.write(1, b"%0900d\\n" % number)
+"""
 _UNDISTURBED: dict[str, str] = {}  # the adapter's hash, by kind, of a run that nothing was done to
 
 
@@ -59,8 +72,30 @@ def forget_memory(run: RunFolder) -> None:
                 place.unlink(missing_ok=True)
 
 
+def newest_on_disk(run: RunFolder) -> int:
+    """The step of the newest snapshot in the run folder that can be read; 0 where there is none."""
+    for place in run.path.glob("snapshot/*.rank0"):
+        if memory := MemoryFile.open(place):
+            with memory:
+                return newest.step if (newest := memory.newest()) else 0
+    return 0
+
+
 def cut_at(seed: str, kind: str, disk: Disk, config_of: Callable[..., Path], tmp_path: Path) -> None:
     """Cut a run at a drawn moment, perhaps with some written back before; it ends like the undisturbed one, from its newest checkpoint."""
+    run = RunFolder(disk.folder / "runs" / "cut")
+    told: list[str] = []
+    try:
+        _cut_at(seed, kind, disk, run, config_of, tmp_path, told)
+    except BaseException:
+        now = evidence(run.path)
+        whole = evidence(tmp_path / "whole", 2000)
+        print("\n".join([*told, f"=== as it is now, copied {disk.copied_again} times more, {disk.as_cut}", now, "=== undisturbed", whole]))
+        raise
+    disk.as_cut.unlink()
+
+
+def _cut_at(seed: str, kind: str, disk: Disk, run: RunFolder, config_of: Callable[..., Path], tmp_path: Path, told: list[str]) -> None:
     draw = random.Random(seed)
     sections = dict(KINDS[kind])
     config = config_of(
@@ -69,7 +104,6 @@ def cut_at(seed: str, kind: str, disk: Disk, config_of: Callable[..., Path], tmp
         run={"standby": False},
     )
     (tmp_path / "slow.json").write_text(json.dumps([{"when": {"step": step}, "effect": "slow", "seconds": 0.05} for step in range(STEPS)]))
-    run = RunFolder(disk.folder / "runs" / "cut")
     command = ["train", config, "--run", run.path, "--json"]
     at, written_back = draw.randint(0, STEPS), draw.choice([None, draw.randint(1, STEPS)])
     child = start(*command, "--faults", tmp_path / "slow.json")
@@ -80,16 +114,23 @@ def cut_at(seed: str, kind: str, disk: Disk, config_of: Callable[..., Path], tmp
             written_back = None
     time.sleep(draw.random() / 10)
     disk.cut()
-    child.communicate()
+    said, _ = child.communicate()
+    told += [f"=== {seed} at {at}, written back {written_back}, as it was cut", evidence(run.path), said[-4000:]]
     forget_memory(run)
     begun = run.config_file.exists()
     newest = newest_valid(run)[0] if begun and checkpoint_steps(run) else None
+    flushed, rows = newest_on_disk(run), newest_row(run.steps_file)
+    if kind == "flushed snapshots" and 0 < rows < STEPS:
+        assert flushed, f"{seed} at {at}: {rows} rows are on the disk, and no snapshot"
     done = holdfast(*command)
+    told += ["=== the same command again", done.stdout[-4000:], done.stderr[-4000:]]
     assert done.returncode == 0, f"{seed} at {at}: {done.stderr}"
     summary = json.loads(done.stdout)
     restored = [event["step"] for event in lines(run.events_file) if event["event"] == "restored"]
     if newest is not None and newest.step < STEPS:
         assert restored[-1] >= newest.step, f"{seed} at {at}: {restored}, {newest.step}"
+    if 0 < flushed < STEPS:
+        assert restored[-1] >= flushed, f"{seed} at {at}: {restored}, the snapshot of step {flushed}"
     assert [row["step"] for row in lines(run.steps_file)] == list(range(1, STEPS + 1))
     if kind not in _UNDISTURBED:
         whole = holdfast("train", config, "--run", tmp_path / "whole", "--json")
@@ -107,6 +148,26 @@ def test_a_run_goes_on_from_its_newest_checkpoint(seed: str, disk: Disk, config_
 @pytest.mark.parametrize("seed", range(40))
 def test_a_run_of_any_kind_goes_on(kind: str, seed: int, disk: Disk, config_of: Callable[..., Path], tmp_path: Path) -> None:
     cut_at(f"{kind}{seed}", kind, disk, config_of, tmp_path)
+
+
+def test_a_run_at_its_end_whose_checkpoint_is_late_goes_on(disk: Disk, config_of: Callable[..., Path], tmp_path: Path) -> None:
+    """All rows are on the disk, and the trainer's end; the last checkpoint is not, for the writer got no processor."""
+    run = disk.folder / "runs" / "late"
+    config = config_of("late", save={"every": 3, "flush_snapshots": True}, run={"standby": False})
+    slow = tmp_path / "slow.json"
+    slow.write_text(json.dumps([{"when": {"step": 5}, "effect": "slow", "seconds": 2}]))
+    command = ["train", config, "--run", run, "--json"]
+    child = start(*command, "--faults", slow)
+    wait_until(lambda: (run / "checkpoints/step-00000003").exists())
+    os.kill(processes_of(run)["writer"], signal.SIGSTOP)
+    wait_until(lambda: newest_row(run / "steps.jsonl") == 8 and "trainer" not in processes_of(run))
+    disk.cut()
+    child.communicate()
+    assert checkpoint_steps(RunFolder(run)) == [3] and newest_row(run / "steps.jsonl") == 8
+    done = holdfast(*command)
+    assert done.returncode == 0, done.stderr
+    whole = holdfast("train", config, "--run", tmp_path / "whole", "--json")
+    assert json.loads(done.stdout)["artifact_sha256"] == json.loads(whole.stdout)["artifact_sha256"]
 
 
 def test_what_is_called_finished_is_on_the_disk(disk: Disk, config_of: Callable[..., Path]) -> None:
@@ -149,6 +210,44 @@ def test_what_other_verbs_called_done_is_on_the_disk(disk: Disk, config_of: Call
         disk.cut()
         lost = [str(file) for file, data in before.items() if not file.is_file() or file.read_bytes() != data]
         assert not lost, f"{name}: {lost}"
+
+
+def test_a_flushed_snapshot_is_read_after_a_power_cut(disk: Disk) -> None:
+    """No byte of its file reaches the disk otherwise: neither the kernel nor the end of a process has written any back."""
+    run = disk.folder / "run"
+    run.mkdir()
+    disk.flush()
+    place = run / "snapshot" / "a.rank0"
+    for step in range(1, 5):
+        memory = MemoryFile.create(place, run, 3000, 70_000)
+        slot = memory.free_slot()
+        assert slot is not None
+        memory.begin(slot)
+        memory.seal(slot, step, step, {"step": step}, pin=False)
+        memory.flush(slot)
+        disk.cut()
+        found = MemoryFile.open(place)
+        assert found is not None, f"step {step}"
+        newest = found.newest()
+        assert newest is not None and newest.step == step
+    with found:
+        found.forget_after(3)  # as a rollback does; the step that was taken back must not come again
+        disk.cut()
+    left = MemoryFile.open(place)
+    assert left is not None and (newest := left.newest()) is not None and newest.step == 3
+
+
+def test_a_cut_while_a_file_is_flushed_takes_nothing_that_was(disk: Disk) -> None:
+    """The image is copied as it is at one moment, though a process that is stopped goes on with the flush that it is in."""
+    for _ in range(5):
+        (disk.folder / "rows").unlink(missing_ok=True)
+        with subprocess.Popen([sys.executable, "-c", FLUSHES, disk.folder / "rows"], stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            told = [writer.stdout.readline() for _ in range(20)]
+            disk.cut()
+            told += writer.stdout.readlines()
+        rows = (disk.folder / "rows").read_text().splitlines()
+        assert rows[: len(told)] == [line.strip() for line in told if line.endswith("\n")]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("xllamacpp") is None, reason="the package xllamacpp is not installed")

@@ -262,16 +262,17 @@ class MemoryFile(PulsePage):
                 self.unpin(index)
 
     def forget_after(self, step: int) -> None:
-        """Clear the slots of later steps. Only while nothing writes or saves slots."""
-        for index in range(SLOTS):
-            header = self.header(index)
-            if header is not None and header.step > step:
-                self.unpin(index)
-                self.begin(index)
+        """Clear the slots of later steps, also on the disk where the file lies on one. Only while nothing writes or saves slots."""
+        later = [header for index in range(SLOTS) if (header := self.header(index)) and header.step > step]
+        for header in later:
+            self.unpin(header.index)
+            self.begin(header.index)
+        if later:
+            self.memory.flush()
 
     def flush(self, index: int) -> None:
-        """Wait until a slot is on the disk, where the file lies on one."""
-        self.memory.flush(self._at(index), self._slot_bytes)
+        """Wait until a slot is on the disk, where the file lies on one, and the first pages, without which no slot can be read."""
+        self.memory.flush(0, self._at(index) + self._slot_bytes)
 
     # -- arithmetic
 

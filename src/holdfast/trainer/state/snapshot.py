@@ -102,7 +102,8 @@ class Snapshots:
     def _tell_ready(self, place: Path) -> None:
         """Write down where snapshots are, and what they hold."""
         ready = {"memory_file": str(place), "artifact": self.training.task.form.as_json()}
-        write_json(self.training.job.folder / "ready.json", ready, durable=False)
+        durable = self.training.job.config.save.flush_snapshots  # without it they cannot be made a checkpoint after a power cut
+        write_json(self.training.job.folder / "ready.json", ready, durable)
 
     def agreed(self, durable: bool) -> bool:
         """Return whether the step about to be committed becomes a checkpoint, for all ranks that keep a part of it."""
